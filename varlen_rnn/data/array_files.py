@@ -118,12 +118,9 @@ def parse_npz(path: str, options: Options) -> Table:
     sequences = [_as_rows(rows) for rows in tensor.to_sequences()]
     columns: list[tuple[str, Any]] = [(sequence, sequences)]
     if label is not None:
-        if arrays[label].ndim == 0:
-            expected = f"{count(len(sequences), 'label')}, one per sequence"
-            raise ShapeError(f"{path}, array {label!r}", expected=expected, got="shape ()")
-        if len(arrays[label]) != len(sequences):
-            expected = f"{count(len(sequences), 'label')}, one per sequence"
-            raise ShapeError(f"{path}, array {label!r}", expected=expected, got=len(arrays[label]))
+        if arrays[label].shape[:1] != (len(sequences),):
+            expected, got = f"{count(len(sequences), 'label')}, one per sequence", f"shape {arrays[label].shape}"
+            raise ShapeError(f"{path}, array {label!r}", expected=expected, got=got)
         columns.append((label, arrays[label].tolist()))
     return Table(path, columns, places(path, "record", "array"), noun="array", sequence="rows", kept=True)
 

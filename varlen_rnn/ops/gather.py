@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError
+from varlen_rnn.errors import DTypeError, OutOfRangeError
 from varlen_rnn.kernels.rows import mark, scatter_add_rows
 from varlen_rnn.ops.cost import nothing, per_taken_element
 from varlen_rnn.ops.examples import rows
@@ -14,7 +14,7 @@ from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.runtime.device import as_operand, empty, on_device, zeros
 from varlen_rnn.runtime.placeholder import Placeholder
-from varlen_rnn.tape.checks import check_float, check_integer, check_like, check_rank, check_tensor
+from varlen_rnn.tape.checks import check_float, check_has_rows, check_integer, check_like, check_rank, check_tensor
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.kinds import SELECTED_ROWS
 from varlen_rnn.tape.spec import TensorSpec
@@ -35,8 +35,7 @@ def _places(x, index):
 @gather.infer
 def _infer_gather(x, index):
     check_tensor("gather", "x", x)
-    if not x.shape:
-        raise ShapeError("gather, x", expected="rows, so at least one axis", got="a single number")
+    check_has_rows("gather", "x", x)
     check_tensor("gather", "index", index)
     if index.dtype.kind == "b":
         hint = "x[np.asarray(mask)] takes rows outside of programs; where(mask, x, 0.0) keeps all rows"

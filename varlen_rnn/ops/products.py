@@ -17,7 +17,7 @@ from varlen_rnn.ops.examples import rows
 from varlen_rnn.products import gemm, row_sums
 from varlen_rnn.rows.lod import NO_LOD, LoDTensor
 from varlen_rnn.runtime.device import as_operand, contiguous, empty, on_device
-from varlen_rnn.tape.checks import broadcast_shape, check_float, check_rank, check_shape, shared_lod
+from varlen_rnn.tape.checks import broadcast_shape, check_float, check_has_rows, check_rank, check_shape, shared_lod
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import apply
@@ -94,7 +94,7 @@ row_product.examples(lambda rng: [([rows(rng, 3), rows(rng, 2)], {})])
 @row_product.infer
 def _infer_row_product(a, b):
     check_float("row_product", a=a, b=b)
-    _check_has_rows("row_product", "a", a)
+    check_has_rows("row_product", "a", a)
     check_shape("row_product", "b", b, (*a.shape[:-1], -1))
     return a._replace(shape=(a.shape[-1], b.shape[-1]), lod_level=0)
 
@@ -111,13 +111,8 @@ row_sum.examples(lambda rng: [([rows(rng, 3)], {})])
 @row_sum.infer
 def _infer_row_sum(a):
     check_float("row_sum", a=a)
-    _check_has_rows("row_sum", "a", a)
+    check_has_rows("row_sum", "a", a)
     return a._replace(shape=a.shape[-1:], lod_level=0)
-
-
-def _check_has_rows(op, name, desc):
-    if not desc.shape:
-        raise ShapeError(f"{op}, {name}", expected="rows, so at least one axis", got="a single number")
 
 
 # If the right matrix has at most `_SMALL` elements and `_SHORT` rows, a plain loop is as fast and exact as the tile.

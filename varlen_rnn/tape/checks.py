@@ -84,6 +84,12 @@ def check_shape(op, name, desc, shape, hint=None):
         raise ShapeError(f"{op}, {name}", expected=f"shape {tuple(shape)}", got=f"shape {desc.shape}", hint=hint)
 
 
+def check_has_rows(op, name, desc):
+    """Raise unless an operand has at least one axis."""
+    if not desc.shape:
+        raise ShapeError(f"{op}, {name}", expected="rows, so at least one axis", got="a single number")
+
+
 def check_lod_level(op, name, desc):
     """Raise unless an operand has at least one LoD level."""
     if desc.lod_level < 1:

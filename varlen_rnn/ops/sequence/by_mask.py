@@ -11,7 +11,7 @@ from varlen_rnn.ops.sequence.taken import rows_taken, rows_taken_grad
 from varlen_rnn.rows.checks import ends_of
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of, take_sequences
 from varlen_rnn.runtime.device import host_numbers, zeros
-from varlen_rnn.tape.checks import check_tensor
+from varlen_rnn.tape.checks import check_has_rows, check_tensor
 from varlen_rnn.tape.declare import operator
 
 # The entries of a level are its sequences.  If a tensor has no LoD, each row is treated as a sequence of one row.
@@ -35,8 +35,7 @@ def _entries(below):
 def _check(op, name, x, mask, level):
     check_moved(op, name, x)
     check_tensor(op, "mask", mask)
-    if not x.shape:
-        raise ShapeError(f"{op}, {name}", expected="rows, so at least one axis", got="a single number")
+    check_has_rows(op, name, x)
     if mask.dtype != np.bool_:
         raise DTypeError(f"{op}, mask", expected="bool", got=mask.dtype, hint="compare, as in mask != 0")
     if not mask.shape or mask.shape[1:] not in ((), (1,)):

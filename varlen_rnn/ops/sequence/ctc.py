@@ -53,22 +53,27 @@ def _labels(targets, like):
     return astype(beside(np.maximum(ends[1:] - ends[:-1], 1), like), like.dtype)
 
 
-def check_targets(op, log_probs, targets, blank):
-    """Raise unless the specs are log probabilities, texts of classes, and a blank that is a class."""
-    check_float(op, log_probs=log_probs)
-    check_integer(op, targets=targets)
-    check_rank(op, "log_probs", log_probs, 2)
-    for name, given in (("log_probs", log_probs), ("targets", targets)):
-        check_lod_level(op, name, given)
-    if len(targets.shape) != 1 and targets.shape[1:] != (1,):
-        raise ShapeError(f"{op}, targets", expected="one class per row", got=f"shape {targets.shape}")
-    if log_probs.shape[1] != -1 and not 0 <= blank < log_probs.shape[1]:
-        raise OutOfRangeError(f"{op}, blank", expected=f"a class, 0 to {log_probs.shape[1] - 1}", got=blank)
+def check_scores(op, name, scores, blank):
+    """Raise unless the spec is scores of classes, with sequences, and `blank` is a class."""
+    check_float(op, **{name: scores})
+    check_lod_level(op, name, scores)
+    check_rank(op, name, scores, 2)
+    if scores.shape[1] != -1 and not 0 <= blank < scores.shape[1]:
+        raise OutOfRangeError(f"{op}, blank", expected=f"a class, 0 to {scores.shape[1] - 1}", got=blank)
+
+
+def check_texts(op, name, texts):
+    """Raise unless the spec is sequences of classes."""
+    check_integer(op, **{name: texts})
+    check_lod_level(op, name, texts)
+    if len(texts.shape) != 1 and texts.shape[1:] != (1,):
+        raise ShapeError(f"{op}, {name}", expected="one class per row", got=f"shape {texts.shape}")
 
 
 @ctc_losses.infer
 def _infer_ctc(log_probs, targets, blank, per_label):
-    check_targets("ctc_loss", log_probs, targets, blank)
+    check_scores("ctc_loss", "log_probs", log_probs, blank)
+    check_texts("ctc_loss", "targets", targets)
     return TensorSpec((-1,), log_probs.dtype)
 
 
@@ -99,14 +104,6 @@ def _ctc_examples(rng):
 
 
 _WIDEST_BEAM = 2**16  # without a limit, a program of a few bytes could request any amount of memory
-
-
-def _check(op, log_probs, blank):
-    check_float(op, log_probs=log_probs)
-    check_lod_level(op, "log_probs", log_probs)
-    check_rank(op, "log_probs", log_probs, 2)
-    if log_probs.shape[1] != -1 and not 0 <= blank < log_probs.shape[1]:
-        raise OutOfRangeError(f"{op}, blank", expected=f"a class, 0 to {log_probs.shape[1] - 1}", got=blank)
 
 
 @operator(cost=per_input_element, rows="batch")
@@ -145,7 +142,7 @@ def ctc_greedy_decoder(log_probs, blank: int = 0):
 
 @ctc_greedy_decoder.infer
 def _infer_greedy(log_probs, blank):
-    _check("ctc_greedy_decoder", log_probs, blank)
+    check_scores("ctc_greedy_decoder", "log_probs", log_probs, blank)
     return TensorSpec((-1,), INT64, log_probs.lod_level)
 
 
@@ -227,7 +224,7 @@ def _read(nodes, at):
 
 def check_decoder(op, log_probs, beam_size, blank):
     """Raise unless the spec is log probabilities of sequences, the blank is a class, and the beam is not too wide."""
-    _check(op, log_probs, blank)
+    check_scores(op, "log_probs", log_probs, blank)
     if not 1 <= beam_size <= _WIDEST_BEAM:
         raise OutOfRangeError(f"{op}, beam_size", expected=f"1 to {_WIDEST_BEAM}", got=beam_size)
 

@@ -6,7 +6,7 @@ from varlen_rnn.errors import LoDError
 from varlen_rnn.kernels.alignment import MOVES, SCORES, align_texts, table_of_texts
 from varlen_rnn.ops.examples import LOD
 from varlen_rnn.ops.indices import INT64, labels_of
-from varlen_rnn.ops.sequence.ctc import check_targets
+from varlen_rnn.ops.sequence.ctc import check_scores, check_texts
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.runtime.device import as_operand, empty, unstacked
 from varlen_rnn.tape.declare import operator
@@ -81,7 +81,8 @@ def ctc_forced_align(log_probs, targets, blank: int = 0):
 @ctc_forced_align.infer
 def _infer(log_probs, targets, blank):
     name = "ctc_forced_align"
-    check_targets(name, log_probs, targets, blank)
+    check_scores(name, "log_probs", log_probs, blank)
+    check_texts(name, "targets", targets)
     levels = log_probs.lod_level
     if targets.lod_level not in (levels, levels + 1):
         expected = f"{levels} levels, a text per sequence, or {levels + 1}, several texts per sequence"

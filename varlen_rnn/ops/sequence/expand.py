@@ -14,7 +14,7 @@ from varlen_rnn.ops.indices import evenly
 from varlen_rnn.ops.sequence.movement import check_moved, flat, unflat
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of, remember, remember_last, take_sequences
 from varlen_rnn.runtime.device import empty
-from varlen_rnn.tape.checks import check_lod_level, check_tensor
+from varlen_rnn.tape.checks import check_has_rows, check_lod_level, check_tensor
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import spec_of_tensor
 
@@ -113,8 +113,7 @@ def _infer(x, y, ref_level):
     check_moved("sequence_expand", "x", x)
     check_tensor("sequence_expand", "y", y)
     check_lod_level("sequence_expand", "y", y)
-    if not x.shape:
-        raise ShapeError("sequence_expand, x", expected="rows, so at least one axis", got="a single number")
+    check_has_rows("sequence_expand", "x", x)
     if not -y.lod_level <= ref_level < y.lod_level:
         expected = f"{-y.lod_level} <= ref_level < {y.lod_level}, a level of y"
         raise OutOfRangeError("sequence_expand, ref_level", expected=expected, got=ref_level)

@@ -14,7 +14,7 @@ from varlen_rnn.ops.sequence.taken import rows_taken, rows_taken_grad
 from varlen_rnn.rows import plan
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, take_sequences
 from varlen_rnn.rows.plan import SortedSeqs
-from varlen_rnn.tape.checks import check_kind, check_lod_level
+from varlen_rnn.tape.checks import check_has_rows, check_kind, check_lod_level
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.kinds import LOD_RANK_TABLE
 from varlen_rnn.tape.modes import recorder
@@ -98,8 +98,7 @@ def _ranks(x, plan):
 @reorder_by_rank.infer
 def _infer_reorder(x, rank_table):
     check_moved("reorder_by_rank", "x", x)
-    if not x.shape:
-        raise ShapeError("reorder_by_rank, x", expected="rows, so at least one axis", got="a single number")
+    check_has_rows("reorder_by_rank", "x", x)
     check_kind("reorder_by_rank", "rank_table", rank_table, LOD_RANK_TABLE)
     return x
 

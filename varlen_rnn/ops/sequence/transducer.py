@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError
+from varlen_rnn.errors import LoDError, ShapeError
 from varlen_rnn.kernels.copies import full
 from varlen_rnn.kernels.lattice import check_lattices, lattice_places, lattice_rows
 from varlen_rnn.kernels.pool import pool_sum, sum_copies
@@ -10,11 +10,12 @@ from varlen_rnn.kernels.transducer import COLUMNS, emissions, transducer, transd
 from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.indices import labels_of
+from varlen_rnn.ops.sequence.ctc import check_scores, check_texts
 from varlen_rnn.rows.checks import ends_of
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.runtime.device import as_operand, empty
 from varlen_rnn.runtime.placeholder import first_of
-from varlen_rnn.tape.checks import check_float, check_integer, check_like, check_lod_level, check_rank
+from varlen_rnn.tape.checks import check_float, check_like, check_lod_level, check_rank
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 
@@ -114,15 +115,8 @@ def _checked(op, logits, labels, blank):
 
 @transducer_losses.infer
 def _infer_transducer(logits, labels, blank):
-    check_float("transducer_loss", logits=logits)
-    check_integer("transducer_loss", labels=labels)
-    check_rank("transducer_loss", "logits", logits, 2)
-    for name, given in (("logits", logits), ("labels", labels)):
-        check_lod_level("transducer_loss", name, given)
-    if len(labels.shape) != 1 and labels.shape[1:] != (1,):
-        raise ShapeError("transducer_loss, labels", expected="one class per row", got=f"shape {labels.shape}")
-    if logits.shape[1] != -1 and not 0 <= blank < logits.shape[1]:
-        raise OutOfRangeError("transducer_loss, blank", expected=f"a class, 0 to {logits.shape[1] - 1}", got=blank)
+    check_scores("transducer_loss", "logits", logits, blank)
+    check_texts("transducer_loss", "labels", labels)
     return TensorSpec((-1,), logits.dtype), TensorSpec((logits.shape[0], COLUMNS), logits.dtype)
 
 
