@@ -361,7 +361,7 @@ def _make_multiply_few(begin, multiply, end, numbers):
 
 
 class OfRows(NamedTuple):
-    """Functions for products of rows; compiled code calls these, and those of OfColumns, by address.
+    """Functions for products of rows.  Compiled code calls all functions of a Rounded by address.
 
     multiply: takes the place of `tile.multiply`
     multiply_few: multiplies few rows by a weight that lies unpacked, with the bits of `multiply`
