@@ -375,6 +375,22 @@ def test_any_names_of_feeds_become_names_of_c_and_any_nan_is_a_nan(tmp_path):
         subprocess.run(["g++", "-Wall", "-Werror", "-fsyntax-only", "includes.cpp"], cwd=tmp_path / "test", check=True)
 
 
+def test_programs_without_sequences_compile_and_states_have_an_axis_of_streams(tmp_path):
+    linear = vr.nn.Linear(3, 3)
+    for name, size in (("begin", -1), ("fixed", 2)):
+        with vr.program_guard() as program:
+            found = linear(vr.feed_data("x", [size, 3], "float32") + vr.feed_data("h", [size, 3], "float32"))
+        program, folder, states = program.prune([found]), tmp_path / name, {"h": found.name}
+        if size == 2:
+            with pytest.raises(
+                vr.InputError, match=r"state h: expected exactly one unknown size, of streams, got \[2, 3"
+            ):
+                export(program, folder, states)
+            states = {}
+        export(program, folder, states)
+        subprocess.run(["make", "-s", "check"], cwd=folder, check=True)
+
+
 def test_a_folder_whose_files_would_be_mixed_up_is_refused(tmp_path):
     with vr.program_guard() as program:
         found = vr.feed_data("x", [-1, 2], "float32") * 2.0

@@ -127,12 +127,15 @@ class _Export:
             write_file(self._folder / name, text.encode())
 
     def _check_states(self, fields: list[files.Field]) -> None:
-        """Raise unless each state is a feed, and a fetch has the state after a row."""
+        """Raise unless each state is a feed with an axis of streams, and a fetch has the state after a row."""
         found = {field.feed: field for field in fields if field.ends is None}
         for feed, fetch in self._states.items():
             if feed not in self._feeds or fetch not in self._fetches:
                 expected, got = f"one of {list(self._feeds)}={self._fetches}", f"{feed}={fetch}"
                 raise InputError("export, state", expected=expected, got=got)
+            if self._feeds[feed].shape.count(-1) != 1:
+                got = list(self._feeds[feed].shape)
+                raise InputError(f"export, state {feed}", expected="exactly one unknown size, of streams", got=got)
             if found[feed][1:3] != found[fetch][1:3]:
                 expected, got = (f"{found[one].dtype} {found[one].shape}" for one in (feed, fetch))
                 raise InputError(f"export, state {feed}={fetch}", expected=expected, got=got)

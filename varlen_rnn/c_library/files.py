@@ -185,16 +185,19 @@ static int64_t round_up(int64_t bytes) {{ return (bytes + 63) / 64 * 64; }}
 static char *aligned(void *workspace) {{ return (char *)workspace + (64 - (uintptr_t)workspace % 64) % 64; }}
 
 {"".join(f"{RUNTIME[name]}{chr(10)}" for name in library.runtime)}{functions}
-/* Return whether offsets begin with 0, do not decrease, and end at `end`. */
-static int are_offsets(const int64_t *offsets, int64_t count, int64_t end) {{
+{_OFFSETS if any(field.ends is not None for field in library.fields) else ""}{_run_source(library, calls)}
+{_error_source(library, calls)}{_step_source(library) if library.states else ""}"""
+
+
+_OFFSETS = """/* Return whether offsets begin with 0, do not decrease, and end at `end`. */
+static int are_offsets(const int64_t *offsets, int64_t count, int64_t end) {
     if (offsets[0] != 0 || offsets[count] != end) return 0;
     for (int64_t i = 0; i < count; i++)
         if (offsets[i + 1] < offsets[i]) return 0;
     return 1;
-}}
+}
 
-{_run_source(library, calls)}
-{_error_source(library, calls)}{_step_source(library) if library.states else ""}"""
+"""
 
 
 # The functions of Numba's runtime that kernels call, in C.  Each name maps to its text.
