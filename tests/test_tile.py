@@ -101,6 +101,35 @@ def test_products_with_vectors_of_other_hosts(triple, features, rows, width, tmp
     run_as_another(programs, tmp_path, triple, features, rows, width)
 
 
+SUMS = """
+from tests.oracles.kernels import folded_sum
+from varlen_rnn.runtime.jit import cpu_kernel
+
+@cpu_kernel
+def total(x, count):
+    return vectors.sum_of(vectors.pointer(x, 0), count)
+
+rng = np.random.default_rng(3)
+for dtype in (np.float32, np.float64):
+    width = vectors.panel_width(dtype)
+    for count in (1, 7, 16, 33, 64, 150, 1000):
+        for x in (rng.standard_normal(count).astype(dtype), np.full(count, -0.0, dtype)):
+            padded = np.zeros(-(-count // width) * width, dtype)
+            padded[:count] = x
+            found, expected = total(padded, len(padded)), folded_sum(x)
+            assert (found, np.signbit(found)) == (expected, np.signbit(expected)), (dtype, count)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("triple", "features", "rows", "width"), [(X86, "avx", 6, 16), (X86, "avx avx512f", 12, 32), (MAC, "neon", 6, 16)]
+)
+def test_sums_over_padded_rows_have_one_order(triple, features, rows, width, tmp_path):
+    """Zeros behind the numbers, up to a whole panel of any host, change no bits, and no sign of a zero."""
+    run_as_another(SUMS, tmp_path, triple, features, rows, width)
+
+
 LAYER = """
 import hashlib
 import varlen_rnn as vr

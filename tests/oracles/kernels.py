@@ -213,3 +213,14 @@ def largest(x, offsets, limits, out):
         rows = range(offsets[i], offsets[i + 1])
         by_size = sorted(rows, key=lambda row: (not np.isnan(x[row]), -x[row]))
         out[limits[i] : limits[i + 1]] = by_size[: limits[i + 1] - limits[i]]
+
+
+def folded_sum(x):
+    """Add numbers in lanes of 64 bytes, and the halves of the lanes until one number is left."""
+    lanes = 64 // x.itemsize
+    total, padded = np.zeros(lanes, x.dtype), np.append(x, np.zeros(-len(x) % lanes, x.dtype))
+    for vector in padded.reshape(-1, lanes):
+        total = total + vector
+    while len(total) > 1:
+        total = total[: len(total) // 2] + total[len(total) // 2 :]
+    return total[0]

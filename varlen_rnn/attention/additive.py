@@ -11,7 +11,7 @@ from numba import types
 
 from varlen_rnn.attention.blocks import KEYS, Block, Window, in_panels
 from varlen_rnn.kernels.activations import tanh
-from varlen_rnn.products.vectors import least, offset, sum_of, vectorise_widely, width_of
+from varlen_rnn.products.vectors import folded_at_once, least, offset, sum_of, vectorise_widely, width_of
 from varlen_rnn.runtime.jit import called_by_address, cpu_inlined
 
 
@@ -84,10 +84,11 @@ def score(it, scores):
 def score_grad(it, d_scores, to, row):
     """Add the gradients of queries, keys and weight, given the gradients of scores; `row` is scratch, 3 panels wide.
 
-    Panels are processed whole.  Beyond the last key, gradients of scores must be zeros, and `d_k` must have rows.
+    Panels are processed whole.  Beyond the last key, gradients of scores must be zeros, and `d_k` must have rows.  Sums
+    over the keys of a panel are added by `folded_at_once`, because panels differ between processors.
     """
     vectorise_widely()
-    width = width_of(it.panels)
+    width, step = width_of(it.panels), folded_at_once(it.panels)
     of_keys, of_weight = offset(row, width), offset(row, 2 * width)
     for first in range(0, in_panels(it.panels, it.block.num_keys), width):
         panel = offset(it.panels, first * (it.depth + 1))
@@ -103,7 +104,9 @@ def score_grad(it, d_scores, to, row):
                     row[j] = d[j] * (weight - weight * value * value)
                     of_keys[j] += row[j]
                     of_weight[j] += d[j] * value
-                to.d_q[r * to.step + f] += sum_of(row, width)
+                for j in range(0, width, step):
+                    to.d_q[r * to.step + f] += sum_of(offset(row, j), step)
             for j in range(width):
                 to.d_k[(first + j) * to.step + f] += of_keys[j]
-            to.d_weight[f] += sum_of(of_weight, width)
+            for j in range(0, width, step):
+                to.d_weight[f] += sum_of(offset(of_weight, j), step)

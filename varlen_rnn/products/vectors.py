@@ -17,6 +17,7 @@ from varlen_rnn.runtime.memory import CACHE_LINE
 VECTOR_BYTES = PROCESSOR.vector_bytes
 WIDE = VECTOR_BYTES == 64  # whether a vector is as long as a cache line of x86
 RUN_BYTES = 256  # bytes of a run (neighbouring numbers that are moved at once), a multiple of a panel row's bytes
+FOLD_BYTES = min(64, PROCESSOR.tile[1] * VECTOR_BYTES)  # of a vector of `sum_of`
 L2_ELEMENTS = PROCESSOR.l2_bytes // 4  # packed weights of more elements are assumed not to stay in L2
 TILE_ROWS, TILE_VECTORS = PROCESSOR.tile  # the shape of a tile: rows, and vectors of a row
 
@@ -292,25 +293,27 @@ def fold_lanes(builder, value, write):
     return builder.extract_element(value, ir.Constant(ir.IntType(64), 0))
 
 
-def _make_fold(write):
-    """Return an intrinsic that reduces `count` numbers to one; `count` is a positive multiple of a panel's width.
+def _make_fold(write, from_zero):
+    """Return an intrinsic that reduces `count` numbers to one; `count` is a positive multiple of `folded_at_once`.
 
     Vectors of 64 bytes are joined lane by lane; then the halves of the result are joined until one number is left.  So
     the order depends on `count` alone, on every host whose panels have 64 bytes or more: all but x86-64 without AVX.
+    With `from_zero`, the first vector is added to 0: so zeros behind the numbers, as panels have them, change no bits.
     """
 
     @intrinsic
     def fold(typing, address, count):
         def codegen(context, builder, signature, arguments):
             (address, count), scalar_bytes = arguments, signature.args[0].dtype.bitwidth // 8
-            run_bytes = min(64, TILE_VECTORS * VECTOR_BYTES)
-            kind = ir.VectorType(context.get_value_type(signature.return_type), run_bytes // scalar_bytes)
+            kind = ir.VectorType(context.get_value_type(signature.return_type), FOLD_BYTES // scalar_bytes)
             step = ir.Constant(ir.IntType(64), kind.count)
 
             def vector_from(address):
                 return load_vector(builder, vector_at(builder, address, kind), scalar_bytes)
 
-            total = cgutils.alloca_once_value(builder, vector_from(address))
+            first = vector_from(address)
+            first = write(builder, ir.Constant(kind, [0.0] * kind.count), first) if from_zero else first
+            total = cgutils.alloca_once_value(builder, first)
             with cgutils.for_range_slice(builder, step, count, step, inc=True) as (at, _):
                 here = vector_from(builder.gep(address, [at]))
                 builder.store(write(builder, builder.load(total), here), total)
@@ -321,8 +324,15 @@ def _make_fold(write):
     return fold
 
 
-sum_of = _make_fold(lambda builder, a, b: builder.fadd(a, b))
-largest_of = _make_fold(lambda builder, a, b: builder.select(builder.fcmp_ordered(">", b, a), b, a))
+sum_of = _make_fold(lambda builder, a, b: builder.fadd(a, b), True)
+largest_of = _make_fold(lambda builder, a, b: builder.select(builder.fcmp_ordered(">", b, a), b, a), False)
+
+
+@intrinsic
+def folded_at_once(typing, address):
+    """Return how many numbers `sum_of` loads at once: the same on every host with AVX, and on arm64."""
+    count = FOLD_BYTES // (address.dtype.bitwidth // 8)
+    return types.intp(address), lambda context, builder, signature, arguments: ir.Constant(ir.IntType(64), count)
 
 
 @cpu_inlined
