@@ -137,6 +137,35 @@ def test_errors_of_float32(name, exact, most):
         assert np.isnan(wanted) or (np.signbit(got) == np.signbit(wanted)).all()
 
 
+@pytest.mark.skipif(np.finfo(np.longdouble).eps > 1e-18, reason="no longer numbers here")
+@pytest.mark.filterwarnings("ignore:overflow", "ignore:divide", "ignore:invalid")
+def test_errors_of_powers():
+    """Large exponents of numbers near 1 multiply the logarithm's error."""
+    rng = np.random.default_rng(0)
+    for dtype, most in ((np.float32, 0.51), (np.float64, 1.3)):
+        for exponent in (*rng.uniform(-3, 3, 10), *rng.uniform(-2000, 2000, 10), *rng.uniform(-1e6, 1e6, 10)):
+            spread = min(1.0, 700 / abs(exponent)) * (1 if dtype == np.float64 else 0.12)
+            x = np.exp(rng.uniform(-spread, spread, 20_000)).astype(dtype)
+            got, exponent = arithmetic.power(x, exponent), np.longdouble(dtype(exponent))
+            wanted = x.astype(np.longdouble) ** exponent
+            shown = (wanted > np.finfo(dtype).tiny) & (wanted < np.finfo(dtype).max)
+            assert shown.mean() > 0.9
+            assert units(got[shown], wanted[shown]).max() < most, (dtype, exponent)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.filterwarnings("ignore:overflow", "ignore:divide", "ignore:invalid")
+def test_powers_at_the_edges_are_those_of_numpy(dtype):
+    info = np.finfo(dtype)
+    ends = [0, 1, 2, 0.5, 3, 7, 2.5, 1e-30, 1e30, 2.0**53 - 1, info.max, info.tiny, info.smallest_subnormal, np.inf]
+    edges = np.array([np.nan, *ends, *np.negative(ends)], dtype)
+    for exponent in edges.tolist():
+        found, wanted = arithmetic.power(edges, exponent), np.power(edges, dtype(exponent))
+        np.testing.assert_allclose(found, wanted, rtol=4 * info.eps, err_msg=f"exponent {exponent}")
+        shown = ~np.isnan(wanted)
+        np.testing.assert_array_equal(np.signbit(found[shown]), np.signbit(wanted[shown]))
+
+
 def test_a_loop_takes_any_shape_and_order():
     x = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
     for view in (x, x.T, x[::2, 1:], x[:0], np.float32(0.5), x[0, 0]):

@@ -5,7 +5,8 @@ import math
 import numpy as np
 
 from varlen_rnn.kernels import activations, functions
-from varlen_rnn.kernels.elementwise import elementwise, quiet
+from varlen_rnn.kernels.elementwise import elementwise, loop_over, quiet
+from varlen_rnn.runtime.device import zeros
 from varlen_rnn.runtime.jit import body
 
 add = elementwise(np.add)(lambda x, y: x + y)
@@ -47,11 +48,17 @@ def _power(x, exponent):
     return math.sqrt(x) if exponent == type(x)(0.5) else math.pow(x, exponent)
 
 
+_any_power = loop_over("any_power", ("x", "y"), lambda: lambda x, y: functions.power(x, y), 1, np.power)
+_BY_NUMPY = (0.5, 1, 2, -1)  # exponents at which NumPy calls functions whose bits IEEE 754 fixes
+
+
 @quiet
 def _power_on_host(x, exponent):
-    """Compute a power; small whole ones are products, whose bits do not depend on the processor."""
-    square = x * x if exponent in (3, 4) else x
-    return square * x if exponent == 3 else square * square if exponent == 4 else x**exponent
+    """Compute a power; small whole ones are products."""
+    if exponent in (3, 4):
+        square = x * x
+        return square * x if exponent == 3 else square * square
+    return x**exponent if exponent in _BY_NUMPY else _any_power(x, exponent)
 
 
 @elementwise(_power_on_host, numbers=1)
@@ -63,7 +70,7 @@ def power(x, exponent):
 @quiet
 def _power_grad(x, d_y, exponent):
     if exponent == 0:  # the formula below would multiply 0 by infinity for an element of 0
-        return np.zeros_like(d_y)
+        return zeros(d_y.shape, d_y)
     return d_y * x.dtype.type(exponent) * _power_on_host(x, exponent - 1)
 
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from numba import types
 from numba.extending import overload
 
+from varlen_rnn.kernels.functions import power
 from varlen_rnn.kernels.twins import launch_beside, twins
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
@@ -355,8 +356,8 @@ def numbers_of_adam(lr, step, beta1, beta2, epsilon, corrected, weight_decay, nu
         t = float(step[0])
         # The kernel divides by the root of the second moment without its correction, so multiply the rate and `epsilon`
         # by the correction's root.
-        root = math.sqrt(1 - math.pow(beta2, t))
-        numbers[0] = lr[0] * root / (1 - math.pow(beta1, t))
+        root = math.sqrt(1 - power(beta2, t))
+        numbers[0] = lr[0] * root / (1 - power(beta1, t))
         numbers[1] = epsilon * root if corrected else epsilon
         numbers[2] = lr[0] * weight_decay
 

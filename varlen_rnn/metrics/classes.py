@@ -264,4 +264,4 @@ class F1(_Confusions):
             return float(each)
         weights = there if self._average == "weighted" else (both != 0).astype(np.float64)
         some = weights != 0
-        return float(weights[some] @ each[some] / weights.sum()) if some.any() else self._zero_division
+        return float((weights[some] * each[some]).sum() / weights.sum()) if some.any() else self._zero_division

@@ -32,7 +32,7 @@ def error_counts(predictions, targets, sample_weight=None, *, squared: bool, per
     difference = x.astype(FLOAT64) - y
     errors = difference * difference if squared else np.abs(difference)
     width = math.prod(errors.shape[1:])
-    return np.array([weights @ errors.reshape(len(errors), width).sum(axis=1) / max(1, width), weights.sum()])
+    return both_sums(weights * (errors.reshape(len(errors), width).sum(axis=1) / max(1, width)), weights)
 
 
 def _errors_on_device(x, y, weights, squared):
@@ -126,10 +126,11 @@ def variance_counts(predictions, targets, sample_weight=None):
     if on_device(x):
         return _variance_on_device(x, y, weights)
     weights, x, y = that_weigh(weights, x, y)
-    total = weights.sum()
-    mean = weights @ y / total if total else np.zeros(y.shape[1])
+    total, of_rows = weights.sum(), weights[:, None]
+    mean = sum_over(of_rows * y, 0) / total if total else np.zeros(y.shape[1])
     deviation, error = y - mean, x.astype(FLOAT64) - y
-    return np.stack([np.full(y.shape[1], total), mean, weights @ deviation**2, weights @ error**2])
+    squares = [sum_over(of_rows * each**2, 0) for each in (deviation, error)]
+    return np.stack([np.full(y.shape[1], total), mean, *squares])
 
 
 def _variance_on_device(x, y, weights):

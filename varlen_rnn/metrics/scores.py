@@ -91,7 +91,7 @@ class AUC(TargetMetric):
         positive, negative = (np.diff(np.cumsum(weights * part)[ends], prepend=0) for part in (labels, 1 - labels))
         pairs = positive.sum() * negative.sum()
         below = np.cumsum(negative) - negative / 2
-        return float(positive @ below / pairs) if pairs else float("nan")
+        return float((positive * below).sum() / pairs) if pairs else float("nan")
 
     def _nothing(self) -> np.ndarray:
         return np.zeros((3, 0))

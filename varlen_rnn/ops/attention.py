@@ -12,6 +12,7 @@ import numpy as np
 from varlen_rnn import attention
 from varlen_rnn.attention import UNLIMITED, Call, weights_cuda
 from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError
+from varlen_rnn.kernels.arithmetic import exp
 from varlen_rnn.ops.cost import known
 from varlen_rnn.ops.examples import TROUBLES, rows
 from varlen_rnn.ops.indices import evenly
@@ -273,7 +274,7 @@ def _product(a, b, transposed=False):
 def _softmax(scores, seen):
     """Return the softmax, row by row, of the scores where `seen` is true, and 0 elsewhere."""
     highest = np.max(scores, axis=1, keepdims=True, initial=-np.inf, where=seen)
-    powers = np.exp(scores - np.where(np.isfinite(highest), highest, 0))
+    powers = exp(scores - np.where(np.isfinite(highest), highest, 0))
     powers[~seen] = 0
     total = np.add.reduce(powers, 1, keepdims=True)
     return np.divide(powers, total, out=powers, where=total != 0)

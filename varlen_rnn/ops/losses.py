@@ -16,7 +16,7 @@ from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.indices import indices, rows_at
 from varlen_rnn.ops.traits import beside
 from varlen_rnn.rows.lod import LoDTensor
-from varlen_rnn.runtime.device import as_operand, empty
+from varlen_rnn.runtime.device import as_operand, empty, zeros
 from varlen_rnn.tape.array_methods import operand
 from varlen_rnn.tape.checks import check_float, check_integer, check_like, check_rank, check_shape, shared_lod
 from varlen_rnn.tape.declare import operator
@@ -114,7 +114,7 @@ def focal_loss(loss, gamma):
 
 def _focal_grad_on_host(x, d_y, gamma):
     wrong = -expm1(-x)  # 1 - p, the probability of a wrong class
-    inner = np.where(wrong > 0, power(wrong, gamma - 1), 0) if gamma else np.zeros_like(x)
+    inner = np.where(wrong > 0, power(wrong, gamma - 1), 0) if gamma else zeros(x.shape, x)
     return d_y * (power(wrong, gamma) + x.dtype.type(gamma) * inner * exp(-x) * x)
 
 

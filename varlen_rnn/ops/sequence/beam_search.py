@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError, check_int, check_list
+from varlen_rnn.kernels.arithmetic import log
 from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.ops.indices import INT64
 from varlen_rnn.rows.checks import ends_of
@@ -94,8 +95,7 @@ def _search(pre_ids, pre_scores, scores, ids=None, *, beam_size: int, end_id: in
     count, width = scores.shape
     sources = np.asarray(scores.structure.absolute()[level], np.int64)
     has_ended = before == end_id
-    with np.errstate(divide="ignore"):
-        total = scores.data.copy() if is_accumulated else had[:, None] + np.log(scores.data)
+    total = scores.data.copy() if is_accumulated else had[:, None] + log(scores.data)
     symbols = np.broadcast_to(np.arange(width), (count, width)).copy() if ids is None else ids.data.astype(np.int64)
     total[has_ended, :1], symbols[has_ended, :1] = had[has_ended, None], end_id
     may_follow = np.ones((count, width), bool)
