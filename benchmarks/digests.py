@@ -3,8 +3,8 @@
     python -m benchmarks.digests            # compare with results/digests.json, and name each difference
     python -m benchmarks.digests --write    # replace the file
 
-A change that only moves code leaves every digest as it is.  The file names the processor that it was written on, since
-NumPy's own functions, and BLAS, may give other bits on another one.
+A change that only moves code leaves every digest as it is.  No operator here calls BLAS, or a function of NumPy whose
+bits IEEE 754 leaves open.  In float64, layers call the C library's exp, tanh and log, whose versions may differ.
 """
 
 import hashlib
@@ -100,7 +100,8 @@ def of_operators(dtype):
                 found.append(digest(run_once(given)))
             except (vr.InputError, ValueError) as error:  # an operator may take float64 alone
                 found.append(type(error).__name__)
-        yield f"{name}, {dtype}", " ".join(found)
+        if found:  # gradients have no examples of their own
+            yield f"{name}, {dtype}", " ".join(found)
 
 
 def of_layers(dtype):

@@ -5,12 +5,12 @@
     tests/on_arm64 FOLDER                                       # on an emulated arm64
     python -m tests.one_hash --write                            # record the digests in benchmarks/results/one_hash.json
 
-A run is a few steps of training.  Its digest is of all losses, gradients of the last step, and weights.  No run calls a
-function that NumPy, SciPy or the C library computes, such as powers.  The lines below the hash may depend on the
-processor: other runs, and functions outside of layers, some of them by NumPy or SciPy, with gradients.
+A run is a few steps of training.  Its digest is of all losses, gradients of the last step, and weights.  Other runs are
+functions on a grid, with gradients.  No run calls a function that NumPy, SciPy or the C library computes.
 """
 
 import argparse
+import functools
 import hashlib
 import json
 import os
@@ -31,7 +31,7 @@ F, nn = vr.nn.functional, vr.nn
 LENGTHS = [0, 3, 17, 1, 0, 40, 2, 5, 60, 1, 9]
 FEATURES, TAGS, STEPS = 9, 5, 3
 ROWS = sum(LENGTHS)
-RUNS, APART = {}, {}  # runs that share one hash; runs whose bits may depend on the processor
+RUNS = {}
 FILE = Path(__file__).parent.parent / "benchmarks" / "results" / "one_hash.json"
 
 
@@ -52,7 +52,7 @@ def ids(high, lengths=LENGTHS, seed=1):
     return vr.create_lod_tensor(np.random.default_rng(seed).integers(1, high, sum(lengths)), [lengths])
 
 
-def run(optimizer, into=RUNS, **options):
+def run(optimizer, **options):
     """Return a decorator for a function that returns modules, and a function of the step's loss."""
 
     def declare(build):
@@ -70,7 +70,7 @@ def run(optimizer, into=RUNS, **options):
                 found.append(loss.value)
             return digest_of([*found, *(p.grad for p in parameters), *(p.data for p in parameters)])
 
-        into[build.__name__.replace("_", " ")] = digest
+        RUNS[build.__name__.replace("_", " ")] = digest
         return build
 
     return declare
@@ -139,7 +139,7 @@ def attention_of_three_heads():
     return [layer, head], lambda: F.mse_loss(head(layer(x, x, x, is_causal=True)), target)
 
 
-@run("Adagrad", into=APART, lr=0.1)
+@run("Adagrad", lr=0.1)
 def additive_attention():
     lengths = [40, 0, 33, 70, 1]
     layer, x, keys = nn.AdditiveAttention(12, 12, 20), rows(12, lengths), rows(12, lengths[::-1], seed=4)
@@ -152,11 +152,23 @@ def tags_by_crf():
     return [layer, head, crf], lambda: crf(head(layer(x)[0]), ids(TAGS)).mean()
 
 
-@run("SGD", into=APART, lr=0.1)
+@run("SGD", lr=0.1)
 def ctc_of_raw_scores():
     layer, head, x = nn.LSTM(FEATURES, 20), nn.Linear(20, TAGS), rows()
     targets = ids(TAGS, [0, 1, 5, 0, 0, 9, 1, 2, 20, 1, 3])
     return [layer, head], lambda: nn.CTCLoss(zero_infinity=True)(head(layer(x)[0]), targets)
+
+
+@run("Adam", lr=0.01)
+def classes_of_rows():
+    layer, head, x, labels = nn.GRU(FEATURES, 20), nn.Linear(20, TAGS), rows(), ids(TAGS)
+
+    def loss():
+        scores = head(layer(x)[0])
+        focused, tags = F.focal_loss(scores, labels, gamma=1.5), np.float32(labels.data[:, None] == np.arange(TAGS))
+        return F.cross_entropy(scores, labels) + focused + F.binary_cross_entropy_with_logits(scores, tags)
+
+    return [layer, head], loss
 
 
 @run("Adam", lr=0.01)
@@ -170,6 +182,48 @@ def words_convolutions_and_pools():
         return (F.concat(pooled, axis=1) ** 2).mean() + (vr.sequence_softmax(x) * numbers(ROWS, 30)).sum()
 
     return [table, near, ahead, norm, moments], loss
+
+
+@run("Adam", lr=0.01)
+def delta_net():
+    return towards_target(nn.DeltaNet(FEATURES, 36, 3), 36)
+
+
+@run("AdamW", lr=0.01)
+def gated_delta_net():
+    return towards_target(nn.GatedDeltaNet(FEATURES, 40, 2, bidirectional=True), 80)
+
+
+@run("RMSprop", lr=0.01)
+def gated_linear_attention():
+    return towards_target(nn.GatedLinearAttention(FEATURES, 36, 2), 36)
+
+
+@run("Momentum", lr=0.01, momentum=0.9)
+def mamba2():
+    return towards_target(nn.Mamba2(FEATURES, 36, 3, d_state=20), 36)
+
+
+@run("Adam", lr=0.01)
+def mlstm():
+    return towards_target(nn.MLSTM(FEATURES, 36, 2), 36)
+
+
+@run("SGD", lr=0.01)
+def states_that_heads_share():
+    """Also each row of a state has a decay; states begin with numbers, have normalisers, and are computed twice."""
+    wide, head, x, target = nn.Linear(FEATURES, 115), nn.Linear(36, TAGS), rows(), numbers(ROWS, TAGS, seed=2)
+    state = numbers(len(LENGTHS), 2, 13, 9, seed=3), numbers(len(LENGTHS), 2, 13, seed=4)
+
+    def loss():
+        q, k, v, decay, beta = F.split(wide(x), [52, 26, 9, 26, 2], axis=1)
+        of_heads = (q, 4), (k, 2), (v, 1), (decay, 2)
+        q, k, v, decay = (part.reshape(-1, heads, part.shape[1] // heads) for part, heads in of_heads)
+        given = k * 0.3, v, -F.softplus(decay), F.sigmoid(beta), state
+        (y, norms), _ = vr.linear_attention(q, *given, delta=True, normalise=True, recompute=True)
+        return F.mse_loss(head(y.reshape(-1, 36)), target) + (norms * norms).mean()
+
+    return [wide, head], loss
 
 
 def layers_at(precision):
@@ -214,8 +268,11 @@ def of_function(function):
     return digest_of([y, x.grad])
 
 
+RUNS |= {name: functools.partial(of_function, function) for name, function in FUNCTIONS.items()}
+
+
 def main(arguments):
-    """Print a line for each chosen run and the hash of those in `RUNS`; without names, also what may differ."""
+    """Print a line for each chosen run, and the hash of all of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="runs; all of them if there is none")
     parser.add_argument("--level", help="compile for this level of processors, in another process")
@@ -228,13 +285,8 @@ def main(arguments):
     for name, digest in found.items():
         print(f"{digest}  {name}", flush=True)
     print(f"one hash: {hashlib.sha256(' '.join(found.values()).encode()).hexdigest()}", flush=True)
-    if not names:
-        processor = this_environment().description.split(", ")[-1]
-        print(f"NumPy {np.__version__}, {platform.machine()}, kernels for {processor}")
-        for name, digest in APART.items():
-            print(f"{digest()}  {name}, apart", flush=True)
-        for name, function in FUNCTIONS.items():
-            print(f"{of_function(function)}  {name}, outside of layers")
+    processor = this_environment().description.split(", ")[-1]
+    print(f"NumPy {np.__version__}, {platform.machine()}, kernels for {processor}")
     if chosen.write:
         FILE.write_text(json.dumps({"numpy": np.__version__, "digests": found}, indent=1) + "\n")
     return 0

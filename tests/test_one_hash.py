@@ -13,6 +13,7 @@ import pytest
 import varlen_rnn as vr
 from tests import one_hash
 from tests.one_hash import FILE, RUNS
+from tests.test_tile import MAC, X86, run_as_another
 from varlen_rnn.runtime.cache.level import LEVELS, PROCESSOR, runs_here, variables_of
 from varlen_rnn.runtime.processor import PROCESSORS
 
@@ -56,6 +57,20 @@ def test_vectors_of_numpy_do_not_decide_the_hash(native):
     core = np._core._multiarray_umath
     vectors = [name for name in core.__cpu_dispatch__ if core.__cpu_features__.get(name)]
     assert digests(NPY_DISABLE_CPU_FEATURES=" ".join(vectors)) == native
+
+
+STATES = "gated delta net", "gated linear attention", "mlstm", "states that heads share", "additive attention"
+OF_STATES = "from tests.one_hash import RUNS\nfor name in sys.argv[5:]:\n    print(RUNS[name](), name)"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("triple", "features", "rows", "width"), [(X86, "avx avx512f", 12, 32), (X86, "avx", 6, 16), (MAC, "neon", 6, 16)]
+)
+def test_vectors_of_other_hosts_have_the_hash(native, triple, features, rows, width, tmp_path):
+    """With 16, 8 and 4 lanes, whatever the host has: sums go over panels there, whose width depends on the lanes."""
+    lines = run_as_another(OF_STATES, tmp_path, triple, features, rows, width, *STATES).splitlines()
+    assert dict(line.split(maxsplit=1)[::-1] for line in lines) == {name: native[name] for name in STATES}
 
 
 @pytest.mark.parametrize("level", LEVELS)
