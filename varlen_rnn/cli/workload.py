@@ -191,6 +191,7 @@ def _curve(dtype):
         function(np.ones(2, dtype))
     x = nn.Parameter(np.ones((3, 2), dtype))
     F.gelu(x).sum().backward()
+    (x**1.5).sum()
     F.topk(x, 1)[0].sum().backward()
     for axis in (None, 0):
         (x.max(axis) + x.min(axis)).sum().backward()
