@@ -14,7 +14,6 @@ seldom bound stay about as fast as without.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import operator
 import os
@@ -104,10 +103,13 @@ class Binding:
             self._before += 1
             self.bounds.see(measure(fed))
             return self._executed(fed, execute)
-        turn, taken = self._turns.setdefault(os.getpid(), [None]), list[None]()
+        turn = self._turns.setdefault(os.getpid(), [None])
+        taken: list[None] = []
         try:
-            with contextlib.suppress(IndexError):  # another thread is running
+            try:
                 taken.extend(map(list.pop, (turn,)))  # one call of C, so that no interrupt loses the entry
+            except IndexError:
+                taken.clear()  # another thread is running
             return self._run(fed, execute) if taken else self._executed(fed, execute)
         finally:
             turn.extend(taken)

@@ -147,8 +147,10 @@ class Bound:
             expected, got = "arrays, in lists and dicts that do not contain themselves", "one that does, or a deep one"
             raise DTypeError("bound, arguments", expected=expected, got=got) from error
         group = self._recorded.setdefault(key, [])
-        found = next((one for one in reversed(group) if one.holds(feeds)), None)
-        if found is None:
+        for found in reversed(group):
+            if found.holds(feeds):
+                break
+        else:
             if len(self._programs()) >= _MOST:
                 return _detached(self._step(*args, **named))
             group.append(made := _Recorded(self._step, args, named, feeds))
