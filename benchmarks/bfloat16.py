@@ -54,7 +54,7 @@ def errors(case):
 
 
 def attended(case, dtype):
-    """Return what a training step of our attention gives at the precision in force."""
+    """Return the outputs and gradients of a training step of our attention, at the precision in force."""
     inputs = sequence.case.Inputs(case)
     rows = {name: vr.create_lod_tensor(array.astype(dtype), [case.lengths]) for name, array in inputs.arrays.items()}
     leaves = {name: vr.Variable(its, requires_grad=True) for name, its in rows.items()}
@@ -64,7 +64,7 @@ def attended(case, dtype):
 
 
 def attended_by_torch(case):
-    """Return what a training step of PyTorch's attention gives, all in bfloat16."""
+    """Return the outputs and gradients of a training step of PyTorch's attention, all in bfloat16."""
     from benchmarks.sequence import pytorch
 
     class Bfloat16(pytorch.Padded):
@@ -79,7 +79,7 @@ def attended_by_torch(case):
 
 
 def errors_of_attention(case):
-    """Yield a line of errors for each engine, of a batch of queries, keys and values that are heads already."""
+    """Yield a line of errors for each engine; queries, keys and values have heads already."""
     reference, found = attended(case, np.float64), {OURS: attended(case, np.float32)}
     with vr.float32_matmul_precision(precision_of_host()):
         found[BFLOAT16] = attended(case, np.float32)

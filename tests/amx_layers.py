@@ -49,7 +49,7 @@ KINDS = plain, of_many_magnitudes, with_infinities_and_NaN
 @vr.float32_matmul_precision("bf16")
 @np.errstate(all="ignore")
 def step(name, draw, lengths):
-    """Return the outputs of a layer, the gradient of its rows, and those of its weights."""
+    """Return the outputs of a layer, then the gradients of its rows and weights."""
     vr.manual_seed(1)
     layer = LAYERS[name](np.float32)
     x = vr.Variable(vr.create_lod_tensor(draw(0, sum(lengths), FEATURES), [lengths]), requires_grad=True)

@@ -145,7 +145,7 @@ def test_a_saved_factor_of_gradients_is_a_bfloat16():
 
 
 def test_the_cost_of_a_layer_has_the_bytes_that_its_slots_have():
-    """The cost of a program is that of one row, so the layer runs on one row."""
+    """A program counts the cost of one row, so the layer runs on one row."""
     x = vr.create_lod_tensor(np.ones((1, FEATURES), "f"), [[1]])
 
     def check(case):

@@ -68,7 +68,7 @@ OF_STATES = "from tests.one_hash import RUNS\nfor name in sys.argv[5:]:\n    pri
     ("triple", "features", "rows", "width"), [(X86, "avx avx512f", 12, 32), (X86, "avx", 6, 16), (MAC, "neon", 6, 16)]
 )
 def test_vectors_of_other_hosts_have_the_hash(native, triple, features, rows, width, tmp_path):
-    """With 16, 8 and 4 lanes, whatever the host has: sums go over panels there, whose width depends on the lanes."""
+    """Runs with 16, 8 and 4 lanes have one hash on any host, although the width of panels depends on the lanes."""
     lines = run_as_another(OF_STATES, tmp_path, triple, features, rows, width, *STATES).splitlines()
     assert dict(line.split(maxsplit=1)[::-1] for line in lines) == {name: native[name] for name in STATES}
 

@@ -52,7 +52,7 @@ def _arguments_of_gradient(scalar):
 
 
 @cpu_inlined
-def _that_see(it, first, width):
+def _queries_of_panel(it, first, width):
     """Return the range (begin, end) of the block's queries that see one of the `width` keys from `first` on."""
     begin = it.block.key + first - it.window.right - it.block.query
     end = it.block.key + first + width + it.window.left - it.block.query
@@ -69,7 +69,7 @@ def score(it, scores):
     width = width_of(it.panels)
     for first in range(0, in_panels(it.panels, it.block.num_keys), width):
         panel = offset(it.panels, first * (it.depth + 1))
-        begin, end = _that_see(it, first, width)
+        begin, end = _queries_of_panel(it, first, width)
         for r in range(begin, end):
             row, query = offset(scores, r * KEYS + first), offset(it.q, r * it.q_stride)
             for j in range(width):
@@ -92,7 +92,7 @@ def score_grad(it, d_scores, to, row):
     of_keys, of_weight = offset(row, width), offset(row, 2 * width)
     for first in range(0, in_panels(it.panels, it.block.num_keys), width):
         panel = offset(it.panels, first * (it.depth + 1))
-        begin, end = _that_see(it, first, width)
+        begin, end = _queries_of_panel(it, first, width)
         for f in range(it.depth):
             weight, keys = it.weight[f], offset(panel, f * width)
             for j in range(width):
